@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native CPU kernels: built from csrc/ (`build`), found and loaded (`load`), as the toggles say (here)."""
+
+from __future__ import annotations
+
+from vllm_ext import envs
+from vllm_ext.native.load import NativeStatus, load_native
+
+
+def status(allow_build: bool = True) -> NativeStatus:
+    """Load the kernels into this process, building them on first use unless *allow_build* is False. Never raises."""
+    if not envs.get("VLLM_EXT_NATIVE"):
+        return NativeStatus(available=False, path="none", origin="none", file=None, reason="off by VLLM_EXT_NATIVE=0")
+    return load_native(envs.get("VLLM_EXT_CACHE_DIR"), allow_build)
+
+
+def describe() -> str:
+    """Return the kernels' state as a few words, without building anything."""
+    found = status(allow_build=False)
+    if found.available:
+        return f"native kernel {found.path}"
+    if not envs.get("VLLM_EXT_NATIVE"):
+        return "weights are dequantized at load (VLLM_EXT_NATIVE=0)"
+    return "native kernel to be built on first use"
