@@ -18,7 +18,8 @@ serve: $(VENV)/.installed $(DEMO)/config.json
 
 test: lint $(DEMO)/config.json
 	$(QUARK)/bin/python -m pytest tests/quantize
-	$(VENV)/bin/python -m pytest tests --ignore tests/quantize
+	$(VENV)/bin/python -m pytest -n 2 tests/unit tests/kernels tests/host
+	$(VENV)/bin/python -m pytest tests/serve
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -23,9 +23,9 @@ class PatchError(RuntimeError):
 class Patch:
     """One replacement of a function.
 
-    target: "module:function" of the definition; modules of the same package that have imported it by name are found
-    and rebound, too. make: takes the original, returns the replacement (same parameters). reason: why, and which seam
-    is missing in which releases. remove_when: what must be true before it can be deleted.
+    target: "module:function" or "module:Class.method" of the definition; modules of the same package that have imported
+    a function by name are found and rebound, too. make: takes the original, returns the replacement (same parameters).
+    reason: why, and which seam is missing in which releases. remove_when: what must be true before it can be deleted.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Patch:
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
     reason: str
     remove_when: str
-    _bound: list[tuple[ModuleType, str]] = field(default_factory=list, repr=False)
+    _bound: list[tuple[Any, str]] = field(default_factory=list, repr=False)
     _original: Any = field(default=None, repr=False)
 
     @property
@@ -44,22 +44,31 @@ class Patch:
         """Replace the function everywhere, or nowhere. Raises PatchError naming what failed. Again: does nothing."""
         if self.applied:
             return
-        module_name, name = self.target.split(":")
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise PatchError(f"{self.id}: {module_name} cannot be imported: {error}") from error
-        if not hasattr(module, name):
-            raise PatchError(f"{self.id}: {self.target} is not there")
-        self._original = getattr(module, name)
+        module, owner, name = self._resolve()
+        self._original = getattr(owner, name)
         replacement = self.make(self._original)
-        self._bound = [(module, name), *_imports_of(self._original, module)]
+        self._bound = [(owner, name), *_imports_of(self._original, module)]
         for place, attribute in self._bound:
             setattr(place, attribute, replacement)
         lost = [place.__name__ for place, attribute in self._bound if getattr(place, attribute) is not replacement]
         if lost:
             self.revert()
             raise PatchError(f"{self.id}: {', '.join(lost)} did not keep the replacement")
+
+    def _resolve(self) -> tuple[ModuleType, Any, str]:
+        """Return (module, module or class that has the function, name)."""
+        module_name, path = self.target.split(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise PatchError(f"{self.id}: {module_name} cannot be imported: {error}") from error
+        *outer, name = path.split(".")
+        owner: Any = module
+        for part in outer:
+            owner = getattr(owner, part, None)
+        if not hasattr(owner, name):
+            raise PatchError(f"{self.id}: {self.target} is not there")
+        return module, owner, name
 
     def revert(self) -> None:
         """Put the original back under every name."""

@@ -28,7 +28,7 @@ def test_it_stops_as_stock_does_when_we_are_not_asked(run, env):
 def test_plugins_are_listed_once(python):
     source = (
         "import vllm.platforms; vllm.platforms.current_platform\nimport importlib.metadata as m\n"
-        "print(m.version('vllm'), len([e for e in m.entry_points(group='vllm.general_plugins') if e.name == 'vllm_ext']),"
+        "print(m.version('vllm'), len(m.entry_points(group='vllm.general_plugins', name='vllm_ext')),"
         " len(m.entry_points(group='console_scripts', name='vllm')))\n"
     )
     done = python(source)

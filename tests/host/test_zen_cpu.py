@@ -60,7 +60,7 @@ def test_float16_only_when_the_operator_exists_and_says_yes(python, operator, dt
     """The three kinds of zentorch: too old to ask, asked on a CPU without float16, and on one with it."""
     source = (
         "from vllm.platforms import current_platform\nfrom types import SimpleNamespace\nimport torch\n"
-        f"class Ops: pass\nops = Ops()\n"
+        "class Ops: pass\nops = Ops()\n"
         + ("" if operator == "del_it" else f"ops.zentorch_is_fp16_supported = {operator}\n")
         + "import vllm_ext.platforms.zen_cpu as zen\n"
         "zen.torch = SimpleNamespace(ops=SimpleNamespace(zentorch=ops), bfloat16=torch.bfloat16,"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from tests.tools.dequantize_checkpoint import dequantize_checkpoint
 DEMO = ROOT / "build" / "demo" / "SmolLM2-135M-Instruct-MXFP4"
 QUANTIZE = ROOT / ".venv-quark" / "bin" / "vllm-ext"
 VLLM = str(Path(sys.executable).with_name("vllm"))
+API_SERVER = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model")
 SERVER_START = 400  # seconds; the first start compiles
 # A container may report a NUMA node smaller than its memory, on which vLLM's start-up check would refuse.
 ENGINE_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
@@ -90,29 +92,30 @@ def edited(models: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]
     return edit
 
 
+def run_engine(folder: Path, job: dict[str, Any], env: dict[str, str] | None = None, timeout: float = 600) -> list[Any]:
+    """Run a job of tests/tools/engine.py in a child process; returns the results of its steps, or of its attempts."""
+    out = folder / "result.json"
+    out.unlink(missing_ok=True)
+    (folder / "job.json").write_text(json.dumps({**job, "out": str(out)}))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.engine", folder / "job.json"],
+        env={**os.environ, **ENGINE_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(env or {})},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0 and out.is_file(), done.stdout[-8000:]
+    results: list[Any] = json.loads(out.read_text())
+    return results
+
+
 @pytest.fixture
 def engine(tmp_path: Path) -> Callable[..., list[Any]]:
-    """Run a job of tests/tools/engine.py in a child process; returns the results of its steps, or of its attempts."""
-
-    def run(job: dict[str, Any], env: dict[str, str] | None = None, timeout: float = 600) -> list[Any]:
-        out = tmp_path / "result.json"
-        out.unlink(missing_ok=True)
-        (tmp_path / "job.json").write_text(json.dumps({**job, "out": str(out)}))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.tools.engine", tmp_path / "job.json"],
-            env={**os.environ, **ENGINE_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(env or {})},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert done.returncode == 0 and out.is_file(), done.stdout[-6000:]
-        results: list[Any] = json.loads(out.read_text())
-        return results
-
-    return run
+    """`run_engine` in the test's own folder."""
+    return functools.partial(run_engine, tmp_path)
 
 
 def free_port() -> int:

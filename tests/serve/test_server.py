@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from tests.serve.conftest import ENGINE_ENV, VLLM, serving
+from tests.serve.conftest import API_SERVER, ENGINE_ENV, VLLM, serving
 
 CAPITAL = "The capital of France is"
-API_SERVER = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model")
 LIMITS = ("--served-model-name", "m", "--max-model-len", "1024")
 
 

@@ -28,6 +28,19 @@ def score(llm: Any, prompts: list[list[int]]) -> list[list[float]]:
     ]
 
 
+def following(llm: Any, prompts: list[list[int]], lora: str | None = None) -> list[dict[str, float]]:
+    """{token: log-probability} of the twenty likeliest next tokens. (With LoRA, vLLM's CPU backend raises when it is
+    asked for prompt log-probabilities, whatever the model.)"""
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    params = SamplingParams(max_tokens=1, temperature=0, logprobs=20)
+    request = LoRARequest("adapter", 1, lora) if lora else None
+    inputs = [{"prompt_token_ids": ids} for ids in prompts]
+    outputs = llm.generate(inputs, params, use_tqdm=False, lora_request=request)
+    return [{str(token): at.logprob for token, at in output.outputs[0].logprobs[0].items()} for output in outputs]
+
+
 def logits(llm: Any, prompt: list[int], file: str) -> str:
     """Save the raw logits float32 [tokens - 1, vocabulary]; the engine was made with logprobs_mode="raw_logits"."""
     from vllm import SamplingParams
@@ -39,18 +52,16 @@ def logits(llm: Any, prompt: list[int], file: str) -> str:
     return file
 
 
-def generate(llm: Any, prompts: list[str], max_tokens: int = 16, lora: str | None = None) -> list[str]:
+def generate(llm: Any, prompts: list[str], max_tokens: int = 16) -> list[str]:
     from vllm import SamplingParams
-    from vllm.lora.request import LoRARequest
 
-    request = LoRARequest("adapter", 1, lora) if lora else None
-    params = SamplingParams(max_tokens=max_tokens, temperature=0)
-    outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=request)
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=max_tokens, temperature=0), use_tqdm=False)
     return [output.outputs[0].text for output in outputs]
 
 
-def reload(llm: Any) -> None:
-    llm.collective_rpc("reload_weights")
+def reload(llm: Any, folder: str) -> None:
+    """Load the weights in *folder* into the layers that are there."""
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
 
 
 def memory(llm: Any) -> int:
@@ -88,7 +99,7 @@ def attempt(arguments: dict[str, Any]) -> str:
     return "served"
 
 
-STEPS = {step.__name__: step for step in (score, logits, generate, reload, memory, linear_weights)}
+STEPS = {step.__name__: step for step in (score, following, logits, generate, reload, memory, linear_weights)}
 
 
 def main(job: dict[str, Any]) -> list[Any]:

@@ -49,7 +49,11 @@ def test_applied_under_every_name_of_the_package_and_reverted(modules):
 
 @pytest.mark.parametrize(
     "target, message",
-    [("patched.home:gone", "patched.home:gone is not there"), ("not_a_module:work", "not_a_module cannot be imported")],
+    [
+        ("patched.home:gone", "patched.home:gone is not there"),
+        ("patched.home:Gone.work", "patched.home:Gone.work is not there"),
+        ("not_a_module:work", "not_a_module cannot be imported"),
+    ],
 )
 def test_nothing_is_applied_when_the_target_is_missing(modules, target, message):
     wrap = patch(target)
@@ -70,3 +74,22 @@ def test_everything_is_put_back_when_one_place_does_not_keep_the_replacement(mod
     with pytest.raises(PatchError, match="patched.stubborn did not keep"):
         wrap.apply()
     assert modules[0].work is original and modules[1].work is original and not wrap.applied
+
+
+def test_a_method_is_replaced_in_its_class(modules):
+    class Worker:
+        def work(self):
+            return "original"
+
+    modules[0].Worker = Worker
+    wrap = Patch(
+        id="test.method",
+        target="patched.home:Worker.work",
+        make=lambda old: lambda self: old(self) + " wrapped",
+        reason="test",
+        remove_when="never",
+    )
+    wrap.apply()
+    assert Worker().work() == "original wrapped"
+    wrap.revert()
+    assert Worker().work() == "original"

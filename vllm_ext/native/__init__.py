@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vllm_ext import envs
+from vllm_ext.native.build import can_build
 from vllm_ext.native.load import NativeStatus, load_native
 
 
@@ -19,6 +20,6 @@ def describe() -> str:
     found = status(allow_build=False)
     if found.available:
         return f"native kernel {found.path}"
-    if not envs.get("VLLM_EXT_NATIVE"):
-        return "weights are dequantized at load (VLLM_EXT_NATIVE=0)"
-    return "native kernel to be built on first use"
+    if envs.get("VLLM_EXT_NATIVE") and can_build():
+        return "native kernel to be built on first use"
+    return f"weights are dequantized at load ({found.reason})"

@@ -97,11 +97,7 @@ def build_library(output: Path, sources: Path) -> None:
         NativeBuildError: not an x86-64 machine, no compiler, no torch, or the compiler failed.
         OSError: the folder of `output` cannot be written.
     """
-    machine = platform.machine()
-    if machine.lower() not in ("x86_64", "amd64"):
-        raise NativeBuildError(
-            f"the native kernels are written for x86-64, and this machine is {machine}: use the dequantized weights"
-        )
+    _check_machine()
     compiler = _find_compiler()
     include, lib = _torch_folders()
     units = sorted(sources.glob("*.cpp"))
@@ -121,6 +117,25 @@ def build_library(output: Path, sources: Path) -> None:
         linked = Path(folder) / output.name
         _run([*compiler, "-shared", *map(str, objects), f"-L{lib}", "-ltorch_cpu", "-o", str(linked)])
         os.replace(linked, output)
+
+
+def can_build() -> bool:
+    """Whether the machine, a compiler and torch's headers are there; says nothing about the cache folder."""
+    try:
+        _check_machine()
+        _find_compiler()
+        _torch_folders()
+    except NativeBuildError:
+        return False
+    return True
+
+
+def _check_machine() -> None:
+    machine = platform.machine()
+    if machine.lower() not in ("x86_64", "amd64"):
+        raise NativeBuildError(
+            f"the native kernels are written for x86-64, and this machine is {machine}: use the dequantized weights"
+        )
 
 
 def _find_compiler() -> list[str]:

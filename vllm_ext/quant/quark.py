@@ -9,6 +9,7 @@ from types import ModuleType
 
 from vllm_ext import native
 from vllm_ext.features import Outcome, State
+from vllm_ext.quant.weight_errors import NAMES_LAYER
 
 KERNEL_TABLE = "vllm.model_executor.kernels.linear"
 
@@ -35,6 +36,7 @@ def activate(mode: str) -> Outcome:
         rival = _stock_kernel(registered)
         if rival is not None and mode == "auto":
             return Outcome(State.NATIVE, f"this vLLM has {rival} for the CPU")
+        NAMES_LAYER.apply()
         table.register_linear_kernel(Kernel, PlatformEnum.CPU, "mxfp4")
         if rival is not None:  # the public function appends, and the first kernel that fits wins
             kernels = table._POSSIBLE_MXFP4_KERNELS[PlatformEnum.CPU]

@@ -12,11 +12,11 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.model_executor.kernels.linear.mxfp4.base import MxFp4LinearKernel, MxFp4LinearLayerConfig
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-from vllm_ext.quant.mxfp4 import cpu, reference
-from vllm_ext.quant.mxfp4.format import check_tensors
 
 from vllm_ext import log, native
 from vllm_ext.quant import checkpoint
+from vllm_ext.quant.mxfp4 import cpu, reference
+from vllm_ext.quant.mxfp4.format import check_tensors
 
 _checked_folders: set[Path] = set()
 
