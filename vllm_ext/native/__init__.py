@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from vllm_ext import envs
 from vllm_ext.native.build import can_build
 from vllm_ext.native.load import NativeStatus, load_native
@@ -20,6 +23,12 @@ def describe() -> str:
     found = status(allow_build=False)
     if found.available:
         return f"native kernel {found.path}"
-    if envs.get("VLLM_EXT_NATIVE") and can_build():
+    if envs.get("VLLM_EXT_NATIVE") and can_build() and _can_write(envs.get("VLLM_EXT_CACHE_DIR")):
         return "native kernel to be built on first use"
-    return f"weights are dequantized at load ({found.reason})"
+    return "weights are dequantized at load, see doctor for the reason"
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether *folder* exists, or could be made, and takes files."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK)
