@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import pytest
 from safetensors import safe_open
 
 from tests.serve.conftest import DEMO
@@ -27,11 +26,9 @@ def score(engine, model, steps=(SCORE,), env=None, **arguments):
     return results if len(steps) > 1 else results[0]
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_offline_answers_paris(engine, models, compiled):
+def test_offline_answers_paris(engine, models):
     steps = [{"do": "generate", "prompts": ["The capital of France is"], "max_tokens": 1}]
-    llm = {**ENGINE, "model": str(models("demo")), "enforce_eager": not compiled}
-    assert engine({"llm": llm, "steps": steps}) == [[" Paris"]]
+    assert engine({"llm": {**ENGINE, "model": str(models("demo"))}, "steps": steps}) == [[" Paris"]]
 
 
 def test_lora_on_quantized_layers(engine, models, tmp_path):
@@ -72,7 +69,6 @@ def test_a_second_load_into_the_same_layers(engine, models, edited):
     first, _, again, _, changed, _, back = score(engine, original, steps)
     assert again == first and back == first
     assert gap(changed, first) > 0.01
-    assert score(engine, other) == changed
 
 
 def test_tensor_parallel_on_two_ranks(engine, models):

