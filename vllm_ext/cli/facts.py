@@ -40,7 +40,7 @@ def collect() -> dict[str, Any]:
         },
         "packages": {name: host.version_of(name) for name in ("torch", "zentorch", "transformers", "amd-quark")},
         "cpu": _cpu(),
-        "platform": _platform(vllm),
+        "platform": _platform(loaded=vllm is not None and error is None),
         "native": _native(),
         "plugins": _plugins(vllm, blocked),
         "capabilities": [
@@ -129,9 +129,9 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-def _platform(vllm: host.HostVllm | None) -> dict[str, Any]:
+def _platform(loaded: bool) -> dict[str, Any]:
     taken = None
-    if vllm is not None:
+    if loaded:
         from vllm.platforms import current_platform
 
         taken = f"{type(current_platform).__module__}.{type(current_platform).__qualname__}"

@@ -51,7 +51,11 @@ def decide() -> Decision:
     global _decision
     if _decision is None:
         _decision = _ASKING  # the answer for a rival that asks every plugin, as we do
-        _decision = _decide()
+        try:
+            _decision = _decide()
+        except Exception:
+            _decision = None
+            raise
     return _decision
 
 

@@ -98,7 +98,7 @@ def _dequantized_linear(
 
 def _check_checkpoint_once() -> None:
     """Look at the headers of the checkpoint's files before anything of it is loaded; once per process and folder."""
-    folder = Path(get_current_vllm_config().model_config.model)
-    if folder.is_dir() and folder not in _checked_folders:
+    model = getattr(get_current_vllm_config().model_config, "model", None)
+    if model is not None and (folder := Path(model)).is_dir() and folder not in _checked_folders:
         _checked_folders.add(folder)
         checkpoint.check_folder(folder)
