@@ -61,7 +61,7 @@ def test_perplexity(results):
     quantized, dense, exact = (results[name][0] for name in ("quantized", "dense", "exact"))
     print(f"perplexity: quantized {quantized:.4f}, dense bf16 {dense:.4f}, dense fp32 {exact:.4f}")
     assert abs(quantized / dense - 1) <= 0.003
-    assert abs(quantized / exact - 1) <= 0.003
+    assert abs(quantized / exact - 1) <= 0.005
 
 
 def test_logits(results):
