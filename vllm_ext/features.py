@@ -101,15 +101,14 @@ def outcomes() -> dict[str, Outcome]:
 
 
 def activate_all() -> dict[str, Outcome]:
-    """Bring every capability into its state. Called once per process, from the general entry point; never raises."""
+    """Bring every capability into its state. Called once per process, from the general entry point, unless
+    VLLM_EXT=0; never raises."""
     for feature in CATALOGUE:
         _outcomes[feature.id] = _activate(feature)
     return outcomes()
 
 
 def _activate(feature: Feature) -> Outcome:
-    if not envs.enabled():
-        return Outcome(State.OFF, "by VLLM_EXT=0")
     mode = envs.get(feature.toggle)
     if mode == "0":
         return Outcome(State.OFF, f"by {feature.toggle}=0")

@@ -120,6 +120,13 @@ def test_strict_refuses_and_lenient_serves(python):
     assert "did you mean VLLM_EXT_QUARK_MXFP4?" in done.stderr
 
 
+def test_doctor_reports_where_a_strict_server_would_refuse(doctor):
+    code, report = doctor(env={"VLLM_EXT_STRICT": "1", "VLLM_EXT_QUARK": "1"})
+    assert code == 1 and report["vllm"]["error"] is None and report["platform"]["class"] == OURS
+    assert states(report) == {"zen_cpu": "active", "quark_mxfp4": "active"}
+    assert any("did you mean VLLM_EXT_QUARK_MXFP4?" in problem for problem in report["problems"])
+
+
 def test_our_names_draw_no_warning_and_enter_the_compile_key(python):
     source = (
         "from vllm.engine.arg_utils import EngineArgs\nEngineArgs()\n"

@@ -37,8 +37,6 @@ def test_off_names_the_switch(monkeypatch):
     stand_in(monkeypatch, broken)
     monkeypatch.setenv("VLLM_EXT_ZEN_CPU", "0")
     assert features.activate_all() == {"zen_cpu": Outcome(State.OFF, "by VLLM_EXT_ZEN_CPU=0")}
-    monkeypatch.setenv("VLLM_EXT", "0")
-    assert features.activate_all() == {"zen_cpu": Outcome(State.OFF, "by VLLM_EXT=0")}
 
 
 def test_a_raising_capability_is_failed_and_stock_serves(monkeypatch):

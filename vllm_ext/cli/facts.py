@@ -12,6 +12,8 @@ from typing import Any
 from vllm_ext import __version__, envs, features, host, native
 from vllm_ext.platforms import detect
 
+_WRONG = "WRONG RESULT"
+
 
 def quiet_vllm() -> None:
     """Keep vLLM's log lines below WARNING, and all of them off standard output, in this process and its children."""
@@ -26,6 +28,7 @@ def collect() -> dict[str, Any]:
     error = _load_plugins() if vllm else None
     states = features.outcomes() or _never_loaded(vllm, error)
     blocked = host.plugins_block_us()
+    native_facts = _native()
     return {
         "vllm_ext": {
             "version": __version__,
@@ -41,13 +44,17 @@ def collect() -> dict[str, Any]:
         "packages": {name: host.version_of(name) for name in ("torch", "zentorch", "transformers", "amd-quark")},
         "cpu": _cpu(),
         "platform": _platform(loaded=vllm is not None and error is None),
-        "native": _native(),
+        "native": native_facts,
         "plugins": _plugins(vllm, blocked),
         "capabilities": [
             {"id": name, "state": outcome.state.value, "reason": outcome.reason} for name, outcome in states.items()
         ],
         "toggles": [_toggle(var.name) for var in envs.TABLE],
-        "problems": [*([blocked] if blocked and _asked_for() else []), *features.unmet(states)],
+        "problems": [
+            *([blocked] if blocked and _asked_for() else []),
+            *([native_facts["check"]] if native_facts["check"].startswith(_WRONG) else []),
+            *features.unmet(states),
+        ],
     }
 
 
@@ -82,6 +89,8 @@ def _load_plugins() -> str | None:
 
         _ = current_platform.device_type
         load_general_plugins()
+    except features.VllmExtError:
+        return None  # a strict refusal; what it refuses is among the problems
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -101,8 +110,8 @@ def _never_loaded(vllm: host.HostVllm | None, error: str | None) -> dict[str, fe
 
 
 def _asked_for() -> bool:
-    switches = ["VLLM_EXT", *(feature.toggle for feature in features.CATALOGUE)]
-    return any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in switches)
+    switches = [envs.setting(name) for name in ("VLLM_EXT", *(feature.toggle for feature in features.CATALOGUE))]
+    return any(switch.source == "environment" and switch.value in (True, "1") for switch in switches)
 
 
 def _vllm_command(vllm: host.HostVllm | None, blocked: str | None) -> str:
@@ -155,7 +164,7 @@ def _native() -> dict[str, Any]:
             cpu.self_check()
             check = "one multiplication equals the reference"
         except RuntimeError as error:
-            check = f"WRONG RESULT: {error}"
+            check = f"{_WRONG}: {error}"
     return {
         "available": status.available,
         "path": status.path,

@@ -9,6 +9,8 @@ from types import ModuleType
 
 from vllm_ext import native
 from vllm_ext.features import Outcome, State
+from vllm_ext.log import logger
+from vllm_ext.patching import PatchError
 from vllm_ext.quant.weight_errors import NAMES_LAYER
 
 KERNEL_TABLE = "vllm.model_executor.kernels.linear"
@@ -36,7 +38,10 @@ def activate(mode: str) -> Outcome:
         rival = _stock_kernel(registered)
         if rival is not None and mode == "auto":
             return Outcome(State.NATIVE, f"this vLLM has {rival} for the CPU")
-        NAMES_LAYER.apply()
+        try:
+            NAMES_LAYER.apply()
+        except PatchError:  # it only words errors; the kernel works without it
+            logger.debug("vllm_ext: errors at weight loading will not name the layer", exc_info=True)
         table.register_linear_kernel(Kernel, PlatformEnum.CPU, "mxfp4")
         if rival is not None:  # the public function appends, and the first kernel that fits wins
             kernels = table._POSSIBLE_MXFP4_KERNELS[PlatformEnum.CPU]
