@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from vllm_ext.patching import Patch
+from vllm_ext.patching import MORE, Patch
 
 logger = logging.getLogger("vllm.vllm_ext")
 
@@ -38,22 +38,31 @@ def when_configured(say: Callable[[], None]) -> None:
         say()
         return
 
-    def make(configure: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(configure)
-        def configure_logging(*args: Any, **kwargs: Any) -> Any:
-            result = configure(*args, **kwargs)
-            if patch.applied:
-                patch.revert()
-                say()
-            return result
+    _waiting.append(say)
+    WHEN_CONFIGURED.apply()
 
-        return configure_logging
 
-    patch = Patch(
-        id="log.when_configured",
-        target="vllm.logger:configure_logging",
-        make=make,
-        reason="vLLM has no hook that runs in every process once its logging is configured.",
-        remove_when="vLLM loads plugins after it has configured logging",
-    )
-    patch.apply()
+_waiting: list[Callable[[], None]] = []
+
+
+def _make(configure: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(configure)
+    def configure_logging(*args: Any, **kwargs: Any) -> Any:
+        result = configure(*args, **kwargs)
+        WHEN_CONFIGURED.revert()
+        while _waiting:
+            _waiting.pop(0)()
+        return result
+
+    return configure_logging
+
+
+WHEN_CONFIGURED = Patch(
+    id="log.when_configured",
+    targets=("vllm.logger:configure_logging",),
+    parameters=(MORE,),
+    make=_make,
+    reason="vLLM has no hook that runs in every process once its logging is configured.",
+    upstream="0.32 loads plugins in the front-end while it builds its command line, before it configures logging",
+    remove_when="vLLM loads plugins after it has configured logging",
+)

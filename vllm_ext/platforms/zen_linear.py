@@ -51,8 +51,12 @@ def _make(original: Callable[..., None]) -> Callable[..., None]:
 
 DISPATCH = Patch(
     id="zen_cpu.linear_dispatch",
-    target="vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
+    targets=("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm",),
+    parameters=("layer", "remove_weight"),
+    releases="<0.18",
+    native="vllm.platforms.interface:Platform.is_zen_cpu",
     make=_make,
     reason="0.17 chooses the CPU GEMM in this function and has no registry for another; 0.18 asks the platform.",
+    upstream="vLLM 0.18.0 brought ZenCpuPlatform",
     remove_when="the lowest supported vLLM has Platform.is_zen_cpu",
 )

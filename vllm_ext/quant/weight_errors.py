@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from vllm_ext.patching import Patch
+from vllm_ext.patching import MORE, Patch
 
 
 def naming(loader: Callable[..., Any], layer: str) -> Callable[..., Any]:
@@ -40,8 +40,10 @@ def _make(original: Callable[..., Any]) -> Callable[..., Any]:
 
 NAMES_LAYER = Patch(
     id="quark_mxfp4.names_layer",
-    target="vllm.model_executor.layers.quantization.quark.quark:QuarkLinearMethod.create_weights",
+    targets=("vllm.model_executor.layers.quantization.quark.quark:QuarkLinearMethod.create_weights",),
+    parameters=("self", "layer", MORE),
     make=_make,
     reason="No release has a hook around weight loading; a tensor of another size ends in an error without a name.",
+    upstream="no issue known",
     remove_when="vLLM's weight loaders name the parameter in their errors",
 )
