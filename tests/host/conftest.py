@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
+from tests.machine import on_zen
+
 VLLM_EXT = str(Path(sys.executable).with_name("vllm-ext"))
 VLLM = str(Path(sys.executable).with_name("vllm"))
 
 
 @pytest.fixture
 def doctor(run) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Run ``vllm-ext doctor --json``; returns (exit code, report)."""
+    """Run ``vllm-ext doctor --json``; returns (exit code, report). zen: on an AMD CPU with AVX-512, see `on_zen`."""
 
-    def ask(*flags: str, **kwargs: Any) -> tuple[int, dict[str, Any]]:
-        done = run(VLLM_EXT, "doctor", "--json", *flags, **kwargs)
+    def ask(*flags: str, zen: bool = False, **kwargs: Any) -> tuple[int, dict[str, Any]]:
+        command = (VLLM_EXT, "doctor", "--json", *flags)
+        done = run(*(on_zen(*command) if zen else command), **kwargs)
         assert done.stdout.startswith("{"), done.stdout + done.stderr
         return done.returncode, json.loads(done.stdout)
 

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from tests.machine import OURS, ZENTORCH_FITS, needs_zen, on_zen
+
+needs_zentorch = pytest.mark.skipif(not ZENTORCH_FITS, reason="no zentorch that loads beside this torch is installed")
 # A release without the module answers its import in the same way.
 WITHOUT_IN_TREE = "import sys; sys.modules['vllm.platforms.zen_cpu'] = None\n"
 LINEAR = """
@@ -31,6 +36,7 @@ print("ours", "vllm_ext" in layer.cpu_linear.__module__, [c.cell_contents for c 
 """
 
 
+@needs_zen
 def test_extends_the_in_tree_class(python):
     done = python(LINEAR)
     assert "'ZenCpuPlatform', 'ZenCpuPlatform', 'CpuPlatform'" in done.stdout, done.stdout + done.stderr
@@ -39,6 +45,7 @@ def test_extends_the_in_tree_class(python):
     assert "close True removed True" in done.stdout and "ours False" in done.stdout
 
 
+@needs_zen
 @pytest.mark.parametrize("prepack", ["1", "0"])
 def test_brings_the_dispatch_where_there_is_no_in_tree_class(python, prepack):
     done = python(WITHOUT_IN_TREE + LINEAR, env={"VLLM_ZENTORCH_WEIGHT_PREPACK": prepack})
@@ -48,6 +55,7 @@ def test_brings_the_dispatch_where_there_is_no_in_tree_class(python, prepack):
     assert f"ours True [{prepack == '1'}]" in done.stdout
 
 
+@needs_zentorch
 @pytest.mark.parametrize(
     "operator, dtypes",
     [
@@ -56,7 +64,7 @@ def test_brings_the_dispatch_where_there_is_no_in_tree_class(python, prepack):
         ("lambda: True", "[torch.bfloat16, torch.float32, torch.float16]"),
     ],
 )
-def test_float16_only_when_the_operator_exists_and_says_yes(python, operator, dtypes):
+def test_float16_only_when_the_operator_exists_and_says_yes(run, operator, dtypes):
     """The three kinds of zentorch: too old to ask, asked on a CPU without float16, and on one with it."""
     source = (
         "from vllm.platforms import current_platform\nfrom types import SimpleNamespace\nimport torch\n"
@@ -67,15 +75,16 @@ def test_float16_only_when_the_operator_exists_and_says_yes(python, operator, dt
         " float32=torch.float32, float16=torch.float16)\n"
         "print(current_platform.supported_dtypes)\n"
     )
-    done = python(source)
+    done = run(*on_zen(sys.executable, "-c", source))
     assert done.stdout.splitlines()[-1] == dtypes, done.stdout + done.stderr
 
 
-def test_both_questions_of_vllm_get_the_same_answer_at_once(python):
+@needs_zentorch
+def test_both_questions_of_vllm_get_the_same_answer_at_once(run):
     source = (
         "import time\nfrom vllm_ext.entrypoints import platform\nfirst = platform()\n"
         "start = time.perf_counter()\nsecond = platform()\n"
         "print(first == second, first, time.perf_counter() - start < 0.01)\n"
     )
-    done = python(source)
-    assert done.stdout.splitlines()[-1] == "True vllm_ext.platforms.zen_cpu.ZenCpuPlatform True", done.stderr
+    done = run(*on_zen(sys.executable, "-c", source))
+    assert done.stdout.splitlines()[-1] == f"True {OURS} True", done.stderr
