@@ -12,13 +12,14 @@ QUARK := .venv-quark
 NATIVE := $(wildcard csrc/*) vllm_ext/native/build.py setup.py pyproject.toml
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: serve test lint docs clean
+.PHONY: serve test drift lint docs clean
 
 serve: $(VENV)/.installed $(DEMO)/config.json
 	PATH="$(abspath $(VENV))/bin:$$PATH" demo/serve.sh $(DEMO)
 
 test: lint $(DEMO)/config.json
 	$(QUARK)/bin/python -m pytest tests/quantize
+	$(VENV)/bin/python -m pytest tests/drift
 	$(VENV)/bin/python -m pytest -n 2 tests/unit tests/kernels tests/host
 	$(VENV)/bin/python -m pytest tests/serve
 
@@ -27,8 +28,12 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+drift: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest tests/drift
+
 docs: $(VENV)/.installed
 	$(VENV)/bin/python -m vllm_ext.envs > docs/toggles.md
+	$(VENV)/bin/python -m vllm_ext.seams > docs/patches.md
 
 clean:
 	rm -rf $(VENV) $(QUARK) build dist *.egg-info vllm_ext/_native*.so

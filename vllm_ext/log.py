@@ -61,8 +61,9 @@ WHEN_CONFIGURED = Patch(
     id="log.when_configured",
     targets=("vllm.logger:configure_logging",),
     parameters=(MORE,),
+    releases=">=0.31",
     make=_make,
     reason="vLLM has no hook that runs in every process once its logging is configured.",
-    upstream="0.32 loads plugins in the front-end while it builds its command line, before it configures logging",
+    upstream="vLLM 0.31 and later configure logging after the front-end has parsed its command line",
     remove_when="vLLM loads plugins after it has configured logging",
 )

@@ -31,6 +31,7 @@ def activate(mode: str) -> Outcome:
     if zen_cpu.IN_TREE:
         added = "extends vLLM's own: float16 only if zentorch says so"
     else:
+        zen_linear.DISPATCH.find()  # imported now, so that apply() says now whether it holds
         zen_linear.DISPATCH.apply()
         added = "brings the zentorch linear dispatch, which this vLLM lacks"
     return Outcome(State.ACTIVE, f"{decision.outcome.reason}; {added}")
