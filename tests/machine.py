@@ -39,6 +39,14 @@ ZENTORCH_FITS = ZENTORCH is not None and ZENTORCH.release[:2] == TORCH.release[:
 HAS_ZEN_PLATFORM = Version("0.18") <= VLLM
 HAS_KERNEL_TABLE = Version("0.27") <= VLLM
 
+# How a vLLM for the CPU without this package ends on a Quark W4A16 MXFP4 model.
+if HAS_KERNEL_TABLE:
+    STOCK_QUARK_ERROR = "Failed to find a kernel that can implement the MXFP4 linear layer"
+elif Version("0.19") <= VLLM:
+    STOCK_QUARK_ERROR = "amd-quark"
+else:
+    STOCK_QUARK_ERROR = "'NoneType' object is not subscriptable"
+
 
 def zen_state(zen: bool = ZEN) -> str:
     """The state of the capability ``zen_cpu`` on a vLLM for the CPU."""

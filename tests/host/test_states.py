@@ -142,8 +142,10 @@ def test_doctor_reports_where_a_strict_server_would_refuse(doctor):
 def test_our_names_draw_no_warning_and_enter_the_compile_key(python):
     source = (
         "from vllm.engine.arg_utils import EngineArgs\nEngineArgs()\n"
-        "import vllm.envs as envs\nfrom vllm.platforms import current_platform\n"
-        "current_platform.validate_environ(hard_fail=True)\n"
+        "import vllm.envs as envs\nfrom vllm.platforms.interface import Platform\n"
+        "from vllm.platforms import current_platform\n"
+        "check = current_platform if hasattr(Platform, 'validate_environ') else envs\n"
+        "check.validate_environ(hard_fail=True)\n"
         "envs.enable_envs_cache()\nprint(envs.compile_factors()['VLLM_EXT_QUARK_MXFP4'])\n"
     )
     done = python(source, env={"VLLM_EXT_QUARK_MXFP4": "1", "VLLM_EXT_STRICT": "garbage"})

