@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -52,18 +51,17 @@ def test_one_status_line_of_ours_in_every_process(server):
     text = server[1].read_text()
     lines = [line for line in text.splitlines() if "vllm_ext 0." in line]
     assert lines and all(re.search(r"^(\(.*\) )?INFO ", line) for line in lines)
-    front_end = re.search(r"APIServer pid=(\d+)", text)[1]  # older ones load plugins before they prefix its lines
-    pids = [re.search(r"pid=(\d+)", line) for line in lines]
-    processes = Counter(pid[1] if pid else front_end for pid in pids)
     everyone = set(re.findall(r"pid=(\d+)\)", text))
-    assert set(processes) == everyone and set(processes.values()) == {1}, processes
+    named = [pid[1] for line in lines if (pid := re.search(r"pid=(\d+)\)", line))]
+    # Before 0.31 a process may load plugins before its lines name it, so of some only the number is known.
+    assert len(lines) == len(everyone) and len(named) == len(set(named)), lines
     assert all(f"zen_cpu={machine.zen_state()}" in line and "quark_mxfp4=active" in line for line in lines)
 
 
 def test_it_compiled_and_took_our_kernel(server):
     text = server[1].read_text()
     assert ("Using VllmExtCpuMxFp4LinearKernel for MXFP4 GEMM" in text) == machine.HAS_KERNEL_TABLE
-    assert "ompiled function" in text and "enforce_eager=False" in text
+    assert "enforce_eager=False" in text and re.search("ompiled function|Warming up model for the compilation", text)
 
 
 @pytest.mark.parametrize("requests", [1, 8, 32])
